@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hocket import Channel, Plan, trace
+from hocket.core.plan.data import Launch
 from hocket.runtime.launch import Fate, watch
 from hocket.runtime.launch.control import Answer, Failure
 from hocket.runtime.launch.memory import PlanMemory
@@ -18,6 +20,7 @@ from tests.faults import SPLIT
 from tests.runtime.launch.stand_ins import StandIn, running
 from tests.toys import Toy
 
+NODES = Launch("nodes", one_process=False, one_program=False, shares_memory="none", nodes=True)
 plan_of = functools.cache(lambda: Plan(trace(Toy(), 8), SPLIT))
 
 
@@ -106,14 +109,15 @@ def test_how_a_member_ended_is_waited_for() -> None:
 
 
 def looks(
-    plan: Plan, times: list[float], monkeypatch: pytest.MonkeyPatch, moves_at: int = -1
-) -> int:
+    plan: Plan, times: list[float], monkeypatch: pytest.MonkeyPatch, moves_at: int = -1,
+    lease: float = 0.0,
+) -> int:  # fmt: skip
     """Return after how many looks at these times a run that waits counts as stuck, or 0."""
     clock = iter([0.0, *times])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     statuses = PlanMemory.create(plan).statuses
     statuses["phase"] = RECEIVING
-    watching = DeadlockWatch(plan, statuses)
+    watching = DeadlockWatch(plan, statuses, lease)
     for number in range(1, len(times) + 1):
         statuses["moves"][0] += number == moves_at
         try:
@@ -141,3 +145,12 @@ def test_messages_that_are_delayed_on_purpose_are_waited_for(
     plan = Plan(plan_of().graph, SPLIT, {"actor -> learner": Channel(delay=4.0)})
     seconds = [float(k) for k in range(1, 13)]
     assert looks(plan, seconds, monkeypatch) == 10
+
+
+def test_silence_of_a_node_within_its_lease_is_not_a_deadlock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = [float(k) for k in range(1, 13)]
+    nodes = replace(plan_of(), launch=NODES)
+    assert looks(nodes, seconds, monkeypatch, lease=4.0) == 10
+    assert looks(plan_of(), seconds, monkeypatch, lease=4.0) == 6

@@ -46,7 +46,7 @@ class Crew:
         # An instance on a GPU gets more time, to finish its current program (`shutdown.py`).
         grace = FINISH_SECONDS + GRACE_SECONDS if uses_accelerator(plan) else GRACE_SECONDS
         self._held = Resources(launcher, memory, self.slices, grace, self.workers, lease=lease)
-        self._watch = Watch(plan, memory, self._held.running)
+        self._watch = Watch(plan, memory, self._held.running, lease)
         self._at_work: set[str] = set()
         """The names of the instances that work until told to stop. Only free plans have any."""
         self._has_state, self._epoch = False, 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import queue
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -20,6 +19,7 @@ from typing import Any, cast
 from hocket.errors import PlanError
 from hocket.runtime.launch import ClusterLauncher, Fate, Launcher, Member
 from hocket.runtime.launch.watch import InstanceError, fate_of
+from hocket.system.children import print_line
 from hocket.system.messages import MessageSocket
 from hocket.system.network import Network, get_network
 from hocket.system.network.greeting import ConnectionId
@@ -35,6 +35,8 @@ LEAST_LEASE_SECONDS = 2 * BEAT_SECONDS
 """The shortest lease. A shorter one could end between two signs of life."""
 REPORTS = {"part", "said", "hung_up", "unreachable", "ended", "line"}
 """The messages of a steward about an instance, each a method of `RemoteInstance`."""
+MAX_LINES = 10_000
+"""The most lines of a node that wait to be printed. Further ones are left out."""
 END_SECONDS = 1.0
 """Seconds to wait for the end of a steward that has hung up, to tell how it ended."""
 
@@ -59,12 +61,13 @@ def connect_to_steward(node: str, address: str, seconds: float) -> MessageSocket
     Refuse a node whose versions differ from those of this machine.
     """
     connection = listener().connect(address, ConnectionId(PURPOSE, node), seconds).signed()
-    late = threading.Timer(seconds, connection.close)
+    late, deadline = threading.Timer(seconds, connection.close), time.monotonic() + seconds
     late.start()
     try:
         wrong = differences(versions(), loads(connection.read_bytes()))
     except EOFError:
-        why = "has hung up" if late.is_alive() else f"has told no versions within {seconds:g} s"
+        is_late = time.monotonic() >= deadline
+        why = f"has told no versions within {seconds:g} s" if is_late else "has hung up"
         raise ConnectionError(f"its steward {why}") from None
     except Exception as error:
         raise ConnectionError(f"its steward told something else than versions: {error}") from error
@@ -87,12 +90,15 @@ class Node:
         self._run, self._lease, self._silence = run, lease, Silence()
         self._instances: dict[str, RemoteInstance] = {}
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[tuple[str, str, bool] | None] = queue.SimpleQueue()
+        self._printing = threading.Thread(target=self._print, daemon=True)
         self.lost = ""
         """The reason why the node is lost; "" while it is not."""
         self._losing = threading.Lock()
         SUSPENSION.add(self._allow_silence)
         for target in (self._listen, self._beat, self._keep_lease):
             threading.Thread(target=target, daemon=True).start()
+        self._printing.start()
 
     def start(self, order: Order) -> RemoteInstance:
         """Have the steward start an instance."""
@@ -116,6 +122,13 @@ class Node:
         """Hang up, which makes the steward end the instances that are left, and itself."""
         SUSPENSION.discard(self._allow_silence)
         self._lose("the run has ended")
+        self._lines.put(None)
+        self._printing.join(END_SECONDS)
+
+    def take_line(self, instance: str, text: str, is_error: bool) -> None:
+        """Have a line of an instance printed. Never wait, even if nobody reads what is printed."""
+        if self._lines.qsize() < MAX_LINES:
+            self._lines.put((instance, text, is_error))
 
     def _allow_silence(self, allowed: bool) -> None:
         """Tell the steward that this process is about to be suspended, or that it goes on."""
@@ -138,12 +151,26 @@ class Node:
     def _take(self, what: str, *content: Any) -> None:
         """Take a message of the steward."""
         if what == "answer":
-            self._answers.put(*content)
+            (answer,) = content
+            self._answers.put(answer)
         elif what in REPORTS:
             name, *content = content
             getattr(self._instances[name], what)(*content)
         elif what != "beat":
             raise ValueError(f"no steward reports {what!r}")
+
+    # In a thread, because Ctrl-S in the terminal must not keep this process from hearing the node.
+    def _print(self) -> None:
+        """Print the lines of the node's instances with their names, and keep them in their logs."""
+        while line := self._lines.get():
+            instance, text, is_error = line
+            with contextlib.suppress(ValueError, OSError):  # such as a full disk
+                if self.logs is not None:
+                    self.logs.mkdir(parents=True, exist_ok=True)
+                    path = self.logs / f"{instance.replace('/', '-')}.log"
+                    with path.open("a", encoding="utf-8") as log:
+                        log.write(text)
+            print_line(f"[{instance} on {self.name}] {text}", is_error)
 
     # Two threads, because `tell` waits while the steward reads nothing, as when it is frozen.
     def _beat(self) -> None:
@@ -232,12 +259,4 @@ class RemoteInstance:
         self._has_ended.set()
 
     def line(self, text: str, is_error: bool) -> None:
-        """Print a line that the instance has printed, with its name, and keep it in its log."""
-        if self._node.logs is not None:
-            self._node.logs.mkdir(parents=True, exist_ok=True)
-            with (self._node.logs / f"{self.name.replace('/', '-')}.log").open("a") as log:
-                log.write(text)
-        to = sys.stderr if is_error else sys.stdout
-        with contextlib.suppress(ValueError, OSError):
-            to.write(f"[{self.name} on {self._node.name}] {text}")
-            to.flush()
+        self._node.take_line(self.name, text, is_error)

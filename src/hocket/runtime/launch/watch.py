@@ -62,15 +62,18 @@ class RunningInstance:
 class Watch:
     """The watch over instances: it gathers their answers, and raises if one will never come."""
 
-    def __init__(self, plan: Plan, memory: PlanMemory, running: Sequence[RunningInstance]) -> None:
-        self._plan, self._memory, self._running = plan, memory, running
+    def __init__(
+        self, plan: Plan, memory: PlanMemory, running: Sequence[RunningInstance],
+        lease: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._plan, self._memory, self._running, self._lease = plan, memory, running, lease
         self.answers: Answers = queue.SimpleQueue()
         """The queue into which all instances put their answers."""
 
     def gather(self, instances: Iterable[str]) -> dict[str, Any]:
         """Return one answer of each of `instances`. Raise if any instance of the plan fails."""
         missing, contents = set(instances), {}
-        stuck = DeadlockWatch(self._plan, self._memory.statuses)
+        stuck = DeadlockWatch(self._plan, self._memory.statuses, self._lease)
         while missing:
             try:
                 answer = self.answers.get(timeout=LOOK_SECONDS)
@@ -108,11 +111,14 @@ class Watch:
 class DeadlockWatch:
     """A watch over what the instances are doing. It raises `Deadlock` if none of them can go on."""
 
-    def __init__(self, plan: Plan, statuses: np.ndarray) -> None:
+    def __init__(self, plan: Plan, statuses: np.ndarray, lease: float = 0.0) -> None:
         self._plan, self._statuses = plan, statuses
         # The plan may delay messages on purpose, and a wait for these is no deadlock.
         delays = [x.delay for x in (*plan.channels.values(), *plan.means.values())]
         self._patience = PATIENCE + max(delays, default=0.0)
+        # From another node, a message can take long, and so can a status that says it has arrived.
+        # A node that is silent for the lease counts as lost, which says more than a deadlock.
+        self._patience += lease if plan.launch.nodes else 0.0
         self._seen = statuses.copy()
         self._stuck, self._looked = 0.0, time.monotonic()
 
