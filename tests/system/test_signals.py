@@ -74,9 +74,13 @@ def note(suspended):
         os.write(1, b"suspended " if suspended else b"goes on ")
 
 SUSPENSION.add(note)
+read, write = os.pipe()
 child = os.fork()
 if not child:
-    signal.pause()
+    os.write(write, b"1")  # only now: a fork drops the signals that come while it begins
+    while True:
+        signal.pause()
+os.read(read, 1)
 with lock:
     os.kill(child, signal.SIGTSTP)
     os.waitpid(child, os.WUNTRACED)

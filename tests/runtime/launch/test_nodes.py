@@ -257,7 +257,7 @@ def test_every_cluster_of_hocket_is_named_to_the_user() -> None:
     ],
 )
 def test_a_launcher_that_does_not_fit_the_cluster_is_refused(
-    where: dict[str, str], why: str
+    where: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(hocket.PlanError, match=why):
         hocket.plan(Toy(), distribute="actor_learner", **where)
