@@ -55,7 +55,7 @@ def test_a_step_that_breaks_it_is_refused(out: Any, message: str) -> None:
 
 def test_a_state_of_other_environments_is_refused() -> None:
     check_state(Toy(), 8, STATE, STATE)
-    with pytest.raises(ValueError, match=r"not one of Toy with 8 environments: `x\.0`"):
+    with pytest.raises(ValueError, match=r"does not fit Toy with 8 environments: `x\.0`"):
         check_state(Toy(), 8, STATE, {"w": spec(3), "x": (spec(4), spec(4, 2))})
     with pytest.raises(ValueError, match="it has another structure"):
         check_state(Toy(), 8, STATE, {"w": spec(3)})
