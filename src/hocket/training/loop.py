@@ -303,12 +303,19 @@ def make_executor(
         return Split(made, record=record, lease=lease)
     if alone and not one_process:
         return agents(made, seeds, record=record, lease=lease)
+    raise PlanError(_no_room_for(seeds, made))
+
+
+def _no_room_for(seeds: int, made: Plan) -> str:
+    """Return the error for several seeds at once under a plan that can train only one agent."""
     names = ", ".join(place.name for place in made.places)
-    fused = "anakin:callback=true" if hosts(made.graph) else "anakin"
-    raise PlanError(
-        f"{seeds} seeds at once need one program, but this plan runs as "
-        f"{'threads' if one_process else 'processes'} of {names}. Use "
-        f'`distribute="{fused}"` without `launch` and `cluster`, or train them one after another.'
+    how = "threads" if made.launch.one_process else "processes"
+    cure = f'`distribute="anakin{":callback=true" if hosts(made.graph) else ""}"` without `launch`'
+    if made.launch.nodes:
+        cure = f'`distribute="data_parallel:replicas={seeds}"`, which then trains an agent on each'
+    return (
+        f"{seeds} seeds at once need one program, but this plan runs as {how} of {names}. Use "
+        f"{cure}, or train them one after another."
     )
 
 

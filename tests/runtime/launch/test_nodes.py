@@ -247,20 +247,22 @@ def test_every_cluster_of_hocket_is_named_to_the_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "why"),
+    ("cluster", "launch", "why"),
     [
-        (
-            {"cluster": "loopback:2", "launch": "threads"},
-            "launch='threads' contradicts the cluster",
-        ),
-        ({"launch": "loopback:2"}, r"say cluster='loopback:2' \(`--cluster loopback:2`\) instead"),
+        ("loopback:2", "threads", "launch='threads' contradicts the cluster"),
+        (None, "loopback:2", r"say cluster='loopback:2' \(`--cluster loopback:2`\) instead"),
     ],
 )
 def test_a_launcher_that_does_not_fit_the_cluster_is_refused(
-    where: dict[str, Any], why: str
+    cluster: str | None, launch: str, why: str
 ) -> None:
     with pytest.raises(hocket.PlanError, match=why):
-        hocket.plan(Toy(), distribute="actor_learner", **where)
+        hocket.plan(Toy(), distribute="actor_learner", cluster=cluster, launch=launch)
+
+
+def test_several_seeds_are_told_which_strategy_has_room_for_them() -> None:
+    with pytest.raises(hocket.PlanError, match='Use `distribute="data_parallel:replicas=2"`'):
+        hocket.run(Toy(), seeds=2, iterations=1, cluster="loopback:2")
 
 
 @pytest.mark.parametrize("lease", [0.0, -3.0, 1.5, float("nan")])
