@@ -278,7 +278,11 @@ MISTAKES = [
     (None, ("plan", "dqn", "--distribute", "data_parallel"), "cannot run as replicas: `replay"),
     (None, ("plan", "ppo", "--distribute", "actor_learner:backend=fortran"), "unknown backend"),
     (None, ("plan", "ppo", "--distribute", "actor_learner:learners=0"), "learners=0: there are"),
-    (None, ("plan", "ppo", "--cluster", "loopback:2"), "on a cluster each replica is a process"),
+    (
+        None,
+        ("plan", "ppo", "--distribute", "anakin", "--cluster", "loopback:2"),
+        "on a cluster each replica is a process",
+    ),
     (None, ("plan", "ppo", "--cluster", "threads"), "`threads` is no cluster"),
     (None, ("plan", "ppo", "--search", "--cluster", "loopback:2"), "has no effect with --search"),
     (None, ("plan", "ppo", "--ship", "mine"), "`ship` (mine) has no effect without a cluster"),
