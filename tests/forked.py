@@ -16,11 +16,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from hocket.core.plan.data import Launch, Plan
 from hocket.runtime.launch import Command, Fate, Seat, launch_named
 
+ROOT = Path(__file__).parents[1]
 NAME = "tests.forked:Forked"
 MOST = 1 << 20  # bytes of a request
 
@@ -84,10 +86,13 @@ class ForkedMember:
 def parent_of_forks() -> socket.socket:
     """The connection to the process that forks; it ends with this one, which closes the other."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # A test may have another working folder, from which there is no package `tests`.
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path}
     with its:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(its.fileno())],
-            pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            [sys.executable, "-m", __name__, str(its.fileno())], pass_fds=[its.fileno()],
+            stdin=subprocess.DEVNULL, start_new_session=True, env=env,
         )  # fmt: skip
 
     def end() -> None:
