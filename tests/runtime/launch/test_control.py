@@ -52,7 +52,10 @@ def test_an_answer_that_cannot_be_read_is_a_failure(ends: Ends, message: bytes, 
     theirs.write_bytes(message)
     theirs.close()
     answers: Answers = queue.SimpleQueue()
-    pass_answers(ours, "actor/0", answers, lambda status: np.frombuffer(status, "f8"))
+    statuses: list[Any] = []
+    pass_answers(
+        ours, "actor/0", answers, lambda status: statuses.append(np.frombuffer(status, "f8"))
+    )
     answer = answers.get_nowait()
     assert answer.outcome == "failed" and why in answer.content.text
 

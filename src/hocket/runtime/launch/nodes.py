@@ -154,8 +154,8 @@ class Node:
             (answer,) = content
             self._answers.put(answer)
         elif what in REPORTS:
-            name, *content = content
-            getattr(self._instances[name], what)(*content)
+            name, *about = content
+            getattr(self._instances[name], what)(*about)
         elif what != "beat":
             raise ValueError(f"no steward reports {what!r}")
 

