@@ -6,15 +6,32 @@ import pickle
 import socket
 import subprocess
 import sys
+import traceback
 
 import pytest
 
-from hocket.system.network import Network, address_of, bind, read_address
+from hocket.runtime.launch import Command
+from hocket.system.network import Network, Secret, address_of, bind, read_address
+from hocket.system.network.greeting import ConnectionId, Steps, greet
+from hocket.system.steward import Setup
+
+
+def hand_over(steps: Steps, opening: bytes) -> None:
+    """Give a greeting the other side's opening."""
+    next(steps)
+    steps.send(opening)
 
 
 def test_the_secret_is_never_shown() -> None:
     network = Network(secret=b"0123456789abcdef")
-    assert "0123456789abcdef" not in f"{network} {network!r}"
+    setup = Setup("n0", 60.0, network)
+    command = Command(stdin=Secret(pickle.dumps(setup)), env={"TOKEN": "0123456789abcdef"})
+    for shown in (network, setup, command, network.secret, command.stdin):
+        assert "0123456789abcdef" not in f"{shown} {shown!r}"
+    with pytest.raises(ConnectionError) as error:
+        hand_over(greet(network.secret, ConnectionId("link", "1")), b"x" * 12)
+    told = traceback.TracebackException.from_exception(error.value, capture_locals=True)
+    assert "0123456789abcdef" not in "".join(told.format())
     assert pickle.loads(pickle.dumps(network)) == network
     assert Network().secret != Network().secret and len(Network().secret) == 32
 

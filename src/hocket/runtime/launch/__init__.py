@@ -69,9 +69,9 @@ class Command:
     """A program for a launcher to start, or a function if all seats are in one process."""
 
     argv: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The complete environment of the program; nothing is inherited."""
-    stdin: bytes = b""
+    stdin: bytes = field(default=b"", repr=False)
     work: Callable[[], None] | None = None
 
 

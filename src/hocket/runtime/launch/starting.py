@@ -40,7 +40,7 @@ from hocket.runtime.launch.worker import serve
 from hocket.runtime.observe.status import names, place_and_index
 from hocket.system import steward
 from hocket.system.messages import MessageSocket
-from hocket.system.network import Network, get_network, local
+from hocket.system.network import Network, Secret, get_network, local
 from hocket.system.registry import lacking
 from hocket.system.steward import Order
 
@@ -164,7 +164,9 @@ def _worker_command(plan: Plan, held: Resources, folder: Path, seat: Seat) -> Co
 
 def _steward_command(held: Resources, networks: Mapping[str, Network], seat: Seat) -> Command:
     setup = steward.Setup(seat.node, held.lease, networks[seat.node])
-    return Command((sys.executable, "-P", "-m", steward.__name__), os.environ, pickle.dumps(setup))
+    return Command(
+        (sys.executable, "-P", "-m", steward.__name__), os.environ, Secret(pickle.dumps(setup))
+    )
 
 
 def _add(

@@ -32,6 +32,15 @@ SECRET_BYTES = 32
 _SIOCGIFADDR = 0x8915
 
 
+class Secret(bytes):
+    """Bytes that nobody may see, so they are not shown where errors and locals are printed."""
+
+    def __repr__(self) -> str:
+        return f"<secret of {len(self)} bytes>"
+
+    __str__ = __repr__
+
+
 @dataclass(frozen=True)
 class Network:
     """What a process needs to meet the other processes of its run.
@@ -50,6 +59,7 @@ class Network:
     """The secret of the run, which all of its processes know, and nobody else."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "secret", Secret(self.secret))
         if len(self.secret) < SECRET_BYTES // 2:
             raise ValueError(
                 f"the secret of a run needs at least {SECRET_BYTES // 2} bytes, found "

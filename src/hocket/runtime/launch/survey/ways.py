@@ -24,7 +24,7 @@ from hocket.runtime.launch.nodes import network_of
 from hocket.runtime.launch.watch import GRACE_SECONDS, fate_of
 from hocket.system.children import last_words
 from hocket.system.messages import MessageSocket
-from hocket.system.network import Network, read_address
+from hocket.system.network import Network, Secret, read_address
 from hocket.system.network.greeting import ConnectionId
 from hocket.system.network.listener import listener
 from hocket.system.network.plain import loads
@@ -110,7 +110,8 @@ def _probes(
     deadline = time.monotonic() + seconds
     argv = (sys.executable, "-P", "-m", probe.__name__)
     for node in nodes:
-        command = Command(argv, os.environ, pickle.dumps(Setup(node, networks[node])))
+        setup = Setup(node, networks[node])
+        command = Command(argv, os.environ, Secret(pickle.dumps(setup)))
         members[node] = launcher.start(Seat(node, (node,), node=node), command)
         ending.callback(_end, members[node])
     for node, member in members.items():
