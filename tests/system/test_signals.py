@@ -64,7 +64,7 @@ def test_threads_leave_signals_alone() -> None:
 
 
 SUSPENDED = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 from hocket.system.signals import SUSPENSION
 
 lock = threading.Lock()
@@ -79,7 +79,7 @@ child = os.fork()
 if not child:
     os.write(write, b"1")  # only now: a fork drops the signals that come while it begins
     while True:
-        signal.pause()
+        time.sleep(0.01)  # `pause` would miss a signal that comes just before it
 os.read(read, 1)
 with lock:
     os.kill(child, signal.SIGTSTP)
@@ -98,10 +98,13 @@ def test_ctrl_z_calls_functions_also_while_the_main_thread_has_their_lock() -> N
         [sys.executable, "-c", SUSPENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert child.stdout
-    wait_until(lambda: state_of(child.pid) == "T")
-    child.send_signal(signal.SIGCONT)
-    said = b""
-    while not said.endswith(b"goes on "):
-        said += child.stdout.read(1)
-    assert said == b"holds a lock gives it back suspended goes on "
-    child.communicate(b"\n", timeout=60.0)
+    try:
+        wait_until(lambda: state_of(child.pid) == "T")
+        child.send_signal(signal.SIGCONT)
+        said = b""
+        while not said.endswith(b"goes on "):
+            said += child.stdout.read(1)
+        assert said == b"holds a lock gives it back suspended goes on "
+    finally:
+        child.kill()
+        child.communicate()
