@@ -19,14 +19,15 @@ from hocket.system.children import Child
 from hocket.system.messages import MessageSocket
 from hocket.system.network import get_network
 from hocket.system.steward import Order, Setup, WorkerProcess
+from tests.faults import wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-def test_a_worker_whose_first_line_is_no_address(tmp_path: Path) -> None:
+def test_a_worker_whose_first_line_is_no_address() -> None:
     said: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
     order = Order("actor/0", "this", {}, shares=1, memory_nbytes=0)
-    WorkerProcess(order, os.environ, tmp_path, None, lambda *message: said.put(message))
+    WorkerProcess(order, os.environ, lambda *message: said.put(message))
     told: dict[str, tuple[Any, ...]] = {}
     while not {"unreachable", "ended"} <= told.keys():
         message = said.get(timeout=60.0)
@@ -55,3 +56,16 @@ def test_a_command_that_fails_ends_the_steward(
     assert ended and "ended with code 1" in ended[0] and "cannot reserve" in ended[1]
     assert not list(short_folder.iterdir())
     run.close()
+
+
+def test_no_folder_is_left_if_a_steward_is_killed(
+    serving: tuple[Child, MessageSocket], short_folder: Path
+) -> None:
+    """A worker's folder is gone as soon as the steward has connected to the worker."""
+    child, run = serving
+    run.write(("start", Order("actor/0", process.__name__, {}, shares=1, memory_nbytes=0)))
+    wait_until(lambda: list(short_folder.iterdir()))
+    wait_until(lambda: not list(short_folder.iterdir()))
+    assert child.poll() is None
+    run.close()
+    assert child.wait(60.0)

@@ -112,8 +112,6 @@ class Steward:
     def __init__(self, setup: Setup, run: MessageSocket) -> None:
         self._setup, self._run, self._silence = setup, run, Silence()
         self._workers: dict[str, WorkerProcess] = {}
-        self._folder: Path | None = None
-        """The folder for the sockets of workers, which remove it if this process is killed."""
         self._memory: MemoryFile | None = None
         self._code, self._folders = CodeCache(cache_folder()), list[str]()
 
@@ -167,13 +165,11 @@ class Steward:
     def start(self, order: Order) -> None:
         if self._memory is None and order.memory_nbytes:
             self._memory = MemoryFile.create(order.memory_nbytes)
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="hocket-"))
         cores = max(1, usable_cores() // order.shares)
         path = [*self._folders, *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {"PJRT_NPROC": str(cores), **os.environ, **order.env, NODE: self._setup.node}
         env |= {"PYTHONPATH": os.pathsep.join(path)} if path else {}
-        self._workers[order.name] = WorkerProcess(order, env, self._folder, self._memory, self.tell)
+        self._workers[order.name] = WorkerProcess(order, env, self.tell)
 
     def part(self, name: str, message: bytes) -> None:
         self._workers[name].parts.append(message)
@@ -202,8 +198,7 @@ class Steward:
         """End all workers and this process. Called by any thread; never returns."""
         for worker in list(self._workers.values()):
             worker.child.kill(1.0)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            worker.remove_folder()
         os._exit(code)
 
     # Two threads, because `tell` waits while the run reads nothing, as when it is frozen.
@@ -222,20 +217,30 @@ class Steward:
 class WorkerProcess:
     """One worker of the node: its process, and the messages on their way to it and from it."""
 
-    def __init__(
-        self, order: Order, env: Mapping[str, str], folder: Path, memory: MemoryFile | None,
-        tell: Callable[..., None],
-    ) -> None:  # fmt: skip
+    def __init__(self, order: Order, env: Mapping[str, str], tell: Callable[..., None]) -> None:
         self._name, self._tell = order.name, tell
         self.outgoing: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
         """Messages for the worker, a file descriptor to give it, or None to hang up."""
         self.parts: list[bytes] = []
         """The parts, so far, of a message for the worker that comes in several."""
+        # For its socket. If this process is killed before it connects, the worker removes it.
+        self._folder = Path(tempfile.mkdtemp(prefix="hocket-"))
         # -P: modules in the working folder of a node are none of the run's.
-        argv = (sys.executable, "-P", "-m", order.module, str(folder), str(os.getpid()), order.name)
+        argv = (
+            sys.executable,
+            "-P",
+            "-m",
+            order.module,
+            str(self._folder),
+            str(os.getpid()),
+            order.name,
+        )
         self.child = Child(argv, env, says=lambda *line: tell("line", order.name, *line))
         for target in (self._report_end, self._pass_on):
             threading.Thread(target=target, daemon=True).start()
+
+    def remove_folder(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _report_end(self) -> None:
         self.child.popen.wait()
@@ -249,6 +254,8 @@ class WorkerProcess:
         except (OSError, ValueError) as error:  # ValueError: its first line is no address
             self._tell("unreachable", self._name, str(error))
             return
+        finally:
+            self.remove_folder()
         threading.Thread(target=self._pass_back, args=(connection,), daemon=True).start()
         with contextlib.suppress(OSError):
             while (message := self.outgoing.get()) is not None:
