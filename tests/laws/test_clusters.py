@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 TOLERANCE, ITERATIONS = 1e-5, 3
 STRATEGIES = (
     "actor_learner", "actor_learner:lag=1", "central_inference", "central_inference:lag=1",
-    "sebulba:lag=0", "sebulba:lag=1", "data_parallel",
+    "sebulba:actors=2,lag=0", "sebulba:actors=2,lag=1", "data_parallel",
 )  # fmt: skip
 NODES = (2, 4)
 SOME = (
