@@ -8,6 +8,7 @@ rates.py    the measured speed of messages between nodes
 survey.py   a description of all hardware, as text or JSON
 node_survey.py   a program that describes the node on which it runs
 hosts_file.py    the hosts file, which lists machines that are reached by ssh
+ray_nodes.py     the nodes of a Ray cluster, and the connection to it
 rates.py    the rates between the nodes of a cluster, as last measured
 """
 

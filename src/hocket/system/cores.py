@@ -10,9 +10,15 @@ CORES = "HOCKET_CORES"
 those that it would have anyway. See `keep_to_cores`."""
 
 
+MOST_CORES = "HOCKET_MOST_CORES"
+"""The environment variable for the most cores that a process uses, whichever they are. Engines that
+divide machines by numbers set it: pinned to the first cores, two of their jobs would share them."""
+
+
 def usable_cores() -> int:
     """Return the number of cores that this process may use, possibly fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(cores, int(os.environ.get(MOST_CORES) or cores))
 
 
 def keep_to_cores() -> None:

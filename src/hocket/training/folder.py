@@ -30,8 +30,8 @@ LOGS = "logs"
 """The folder for what instances on other nodes print."""
 # Settings that may change when a run is resumed, because they change no number.
 MAY_CHANGE = {
-    "title", "hocket", "distribute", "launch", "cluster", "ship", "lease", "name", "save_every",
-    "keep", "loggers", "eval_every", "eval_episodes",
+    "title", "hocket", "distribute", "launch", "cluster", "ship", "lease", "wait", "name",
+    "save_every", "keep", "loggers", "eval_every", "eval_episodes",
 }  # fmt: skip
 
 

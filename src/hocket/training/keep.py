@@ -22,6 +22,7 @@ from hocket.runtime.checkpoint import Checkpoint, Checkpoints
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.free.learner import fitting_samples
 from hocket.runtime.host_calls.calls import PREFIX as HOST
+from hocket.runtime.launch import check_folder
 from hocket.system.signals import Abandoned, Deferred
 from hocket.training.folder import (
     CONFIG,
@@ -100,8 +101,9 @@ class Experiment:
         self.loggers = {**make_loggers(settings.loggers), **(loggers or {})}
         self.plan = plan(
             algorithm, distribute=settings.distribute, launch=settings.launch,
-            cluster=settings.cluster, ship=settings.ship,
+            cluster=settings.cluster, ship=settings.ship, wait=settings.wait,
         )  # fmt: skip
+        check_folder(self.plan.launch, settings.runs)
         self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, begun)
         # Record the choice of a search, since a later search may choose something else.
         words = self.plan.words or settings.distribute

@@ -52,6 +52,7 @@ def plan(
     launch: str | None = None,
     cluster: str | Cluster | None = None,
     ship: Iterable[str | Path] = (),
+    wait: float = 0.0,
     num_envs: int | None = None,
     exact: bool = False,
 ) -> Plan:
@@ -61,11 +62,12 @@ def plan(
     cluster `actor_learner` with an actor on each node. `launch` says how instances run, as
     `threads` or as `processes`; by default the strategy decides. `cluster` names the machines, such
     as `loopback:2`; by default this machine alone. `ship` names the code to send there; by default
-    the folders of your own modules that the algorithm uses.
+    the folders of your own modules that the algorithm uses. `wait` is how many seconds to wait for
+    the nodes of a cluster such as `ray:nodes=4`.
     """
     count = algorithm.num_envs if num_envs is None else num_envs
     graph = trace(algorithm, count, exact=exact)
-    nodes = cluster_named(cluster) if isinstance(cluster, str) else cluster
+    nodes = cluster_named(cluster, wait) if isinstance(cluster, str) else cluster
     made = resolve(distribute or _default(graph, nodes))(graph, nodes or Cluster.local())
     if launch is not None:
         made = check(replace(made, launch=_launch_for(launch, nodes)))
@@ -111,6 +113,7 @@ def iterate(
     cluster: str | Cluster | None = None,
     ship: Iterable[str | Path] = (),
     lease: float = LEASE_SECONDS,
+    wait: float = 0.0,
     exact: bool = False,
     start_from: Any = None,
     record: bool = False,
@@ -125,7 +128,7 @@ def iterate(
     """
     made = plan(
         algorithm, distribute=distribute, launch=launch, cluster=cluster, ship=ship,
-        num_envs=num_envs, exact=exact,
+        wait=wait, num_envs=num_envs, exact=exact,
     )  # fmt: skip
     total = count_iterations(made.iteration, iterations)
     executor = make_executor(made, total, seeds, record=record, lease=lease)
@@ -202,6 +205,7 @@ def run(
     cluster: str | Cluster | None = None,
     ship: Iterable[str | Path] = (),
     lease: float = LEASE_SECONDS,
+    wait: float = 0.0,
     exact: bool = False,
     start_from: Any = None,
     record: bool = False,

@@ -32,6 +32,9 @@ class Settings:
     lease: float = 60.0
     """On a cluster, the seconds after which a node that gives no sign of life counts as lost. The
     run then ends, and what still runs on that node ends itself."""
+    wait: float = 0.0
+    """The most seconds to wait for the nodes of a cluster that names a number of them, such as
+    `ray:nodes=4,cpus=8`. By default, a cluster that lacks them is refused at once."""
     name: str | None = None
     """The name of the run's folder; by default the algorithm, the environment and a number."""
     runs: Path = Path("runs")

@@ -29,6 +29,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from hocket.cluster import Cluster
@@ -129,7 +130,14 @@ class ClusterLauncher(Launcher, Protocol):
         ...
 
     def survey(self, seconds: float) -> Cluster:
-        """Return all nodes and their devices, within `seconds`."""
+        """Return all nodes and their devices, within `seconds`.
+
+        Seconds beyond SURVEY_SECONDS are for nodes that are still to come.
+        """
+        ...
+
+    def why_not_in(self, folder: Path) -> str:
+        """Return "" if runs can be kept in a folder here, else a sentence that says why not."""
         ...
 
     def host(self, node: str) -> str:
@@ -145,9 +153,20 @@ def launcher_named(name: str) -> Launcher:
     return LAUNCHERS.make(name or HERE, Launcher)
 
 
-def cluster_named(name: str) -> Cluster:
-    """Return the cluster of a name such as `loopback:2`, with all its nodes."""
-    return cluster_launcher(name).survey(SURVEY_SECONDS)
+def cluster_named(name: str, wait: float = 0.0) -> Cluster:
+    """Return the cluster of a name such as `loopback:2`, with all its nodes.
+
+    If the name asks for a number of nodes, wait that many seconds for them.
+    """
+    return cluster_launcher(name).survey(SURVEY_SECONDS + wait)
+
+
+def check_folder(launch: Launch, runs: Path) -> None:
+    """Refuse a folder for runs that ends with the cluster on which they run."""
+    if launch.nodes and launch.name:
+        why = cluster_launcher(launch.name).why_not_in(runs.absolute())
+        if why:
+            raise ValueError(f"runs on `{launch.name}` cannot be kept there: {why}")
 
 
 def cluster_launcher(name: str) -> ClusterLauncher:

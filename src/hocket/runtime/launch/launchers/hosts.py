@@ -95,6 +95,9 @@ class Hosts:
         host = self._hosts[node]
         return host.address or _address_of(_ssh(), host.ssh)
 
+    def why_not_in(self, folder: Path) -> str:
+        return ""
+
     def why_not(self, plan: Plan) -> str:
         return why_not_there(plan, tuple(self._hosts))
 

@@ -56,6 +56,9 @@ class Loopback:
     def host(self, node: str) -> str:
         return "127.0.0.1"
 
+    def why_not_in(self, folder: Path) -> str:
+        return ""
+
     def why_not(self, plan: Plan) -> str:
         return why_not_there(plan, self._names)
 
