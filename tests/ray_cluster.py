@@ -27,7 +27,7 @@ class RayCluster:
         self.dashboard = f"127.0.0.1:{_free_port()}"
         self.token = secrets.token_hex(32)
         self.nodes: list[subprocess.Popen[bytes]] = []
-        self._with_dashboard = dashboard
+        self._with_dashboard, self._started = dashboard, 0
         (folder / "bin").mkdir()
         command = folder / "bin" / "hocket"
         command.write_text(f'#!/bin/sh\nexec {sys.executable} -m hocket "$@"\n')
@@ -54,10 +54,11 @@ class RayCluster:
         node = subprocess.Popen(
             [sys.executable, "-c", ray, "start", "--block", *where,
              "--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", f"--num-gpus={gpus}",
-             f"--temp-dir={self.folder}", "--object-store-memory=80000000"],
+             f"--temp-dir={self.folder / str(self._started)}", "--object-store-memory=80000000"],
             env=self._env_of_nodes(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, cwd=self.folder,
         )  # fmt: skip
+        self._started += 1
         self.nodes.append(node)
         assert node.stdout
         said = b""

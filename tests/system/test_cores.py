@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hocket.system.cores import CORES, part_of_cores, usable_cores
+from hocket.system.cores import CORES, MOST_CORES, part_of_cores, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,10 @@ def test_a_process_keeps_to_its_cores() -> None:
     for given, count in ((str(core), 1), (":1", 1), (":999", usable_cores())):
         env = {**os.environ, CORES: given}
         assert subprocess.check_output([sys.executable, "-c", code], env=env) == b"%d\n" % count
+
+
+def test_a_process_may_use_fewer_cores_than_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    for given, count in (("3", 3), ("8", 4), ("", 4)):
+        monkeypatch.setenv(MOST_CORES, given)
+        assert usable_cores() == count

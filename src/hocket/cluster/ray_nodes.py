@@ -11,6 +11,7 @@ has the token. Needs `pip install 'hocket[ray]'`.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import os
 import re
@@ -209,9 +210,9 @@ def ray_module() -> Any:
     """Return the package `ray`, which is imported only when a cluster of Ray is named."""
     try:
         with _own_handlers():
-            import ray
-            import ray.util.client
-            import ray.util.scheduling_strategies
+            ray = importlib.import_module("ray")
+            for name in ("client", "scheduling_strategies"):
+                importlib.import_module(f"ray.util.{name}")
     except ImportError as error:
         raise ImportError(
             "a cluster of Ray needs the package ray. Run: pip install 'hocket[ray]'"

@@ -8,8 +8,6 @@ import sys
 CORES = "HOCKET_CORES"
 """The environment variable for the cores of a process: `0,1` for these two, `:8` for any eight of
 those that it would have anyway. See `keep_to_cores`."""
-
-
 MOST_CORES = "HOCKET_MOST_CORES"
 """The environment variable for the most cores that a process uses, whichever they are. Engines that
 divide machines by numbers set it: pinned to the first cores, two of their jobs would share them."""

@@ -228,7 +228,7 @@ def run(
         for report in iterate(
             algorithm, seed=seed, seeds=seeds, num_envs=num_envs, iterations=iterations,
             distribute=distribute, launch=launch, cluster=cluster, ship=ship, lease=lease,
-            exact=exact, start_from=start_from, record=record,
+            wait=wait, exact=exact, start_from=start_from, record=record,
         ):  # fmt: skip
             rows.append(report.metrics)
             if watch:

@@ -77,6 +77,15 @@ def test_a_connection_that_closes_is_a_death_or_a_silence() -> None:
         assert str(raised.value) == f"the instance `learner/0` {end}"
 
 
+def test_an_instance_that_fails_because_a_node_is_lost() -> None:
+    """The loss is told, which has broken its connection, and not its traceback."""
+    lost_one = StandIn(fate=Fate("its node `n1` is lost, because it is off", node="n1"))
+    watch = watching(learner=lost_one)
+    watch.answers.put(Answer("actor/0", "failed", Failure("ConnectionError")))
+    with pytest.raises(InstanceError, match=r"`learner/0` failed: its node `n1` is lost"):
+        watch.gather(["actor/0"])
+
+
 def test_a_death_is_noticed_if_the_connection_stays_open() -> None:
     """A process that it has forked may hold it."""
     watch = watching(actor=StandIn(fate=Fate("process 7 was killed by SIGKILL")))

@@ -81,6 +81,8 @@ class Fate(NamedTuple):
 
     how: str
     stderr: str = ""
+    node: str = ""
+    """The node that the member was on, if it has ended because the node is lost."""
 
 
 class Member(Protocol):

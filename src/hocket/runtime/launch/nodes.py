@@ -94,6 +94,8 @@ class Node:
         self._printing = threading.Thread(target=self._print, daemon=True)
         self.lost = ""
         """The reason why the node is lost; "" while it is not."""
+        self.has_hung_up = threading.Event()
+        """Set if nothing more comes from the node, which is about to be lost."""
         self._losing = threading.Lock()
         SUSPENSION.add(self._allow_silence)
         for target in (self._listen, self._beat, self._keep_lease):
@@ -145,6 +147,7 @@ class Node:
         except Exception as error:  # noqa: BLE001 (whatever it is, the run must not wait for more)
             problem = f"{type(error).__name__}: {error}"
             self._lose(f"its steward sent what this run cannot read ({problem})")
+        self.has_hung_up.set()
         fate = fate_of(self.steward, END_SECONDS) or Fate("has closed the connection")
         self._lose(f"its steward ended: {fate.how}", fate.stderr)
 
@@ -192,7 +195,8 @@ class Node:
         self._run.close()
         self._answers.put(None)
         for instance in list(self._instances.values()):
-            instance.lose(Fate(f"its node `{self.name}` is lost, because {why}", stderr))
+            how = f"its node `{self.name}` is lost, because {why}"
+            instance.lose(Fate(how, stderr, node=self.name))
 
 
 class RemoteInstance:
@@ -209,6 +213,8 @@ class RemoteInstance:
         raise AssertionError("the steward connects to its workers")
 
     def poll(self) -> Fate | None:
+        if self._fate is None and self._node.has_hung_up.is_set():
+            self._has_ended.wait(2 * END_SECONDS)  # it is lost as soon as it is known why
         return self._fate
 
     def kill(self, seconds: float) -> bool:

@@ -91,6 +91,10 @@ class Watch:
         if answer.outcome == "gone":
             (instance,) = (x for x in self._running if x.name == answer.instance)
             raise lost(f"the instance `{instance.name}`", instance.member)
+        # The loss of a node breaks the connections of instances elsewhere, which then fail too.
+        for instance in self._running:
+            if (fate := instance.member.poll()) and fate.node:
+                raise lost(f"the instance `{instance.name}`", instance.member)
         failure: Failure = answer.content
         hint = others_on_gpu(self._plan, answer.instance) if "CUDA" in failure.text else ""
         raise InstanceError(
@@ -144,5 +148,5 @@ def fate_of(member: Member, seconds: float) -> Fate | None:
 def lost(who: str, member: Member) -> InstanceError:
     """Return the error of an instance, or a steward, that ended without saying why."""
     fate = fate_of(member, GRACE_SECONDS)
-    how = f"failed: {last_words(*fate)}" if fate else "stopped answering."
+    how = f"failed: {last_words(*fate[:2])}" if fate else "stopped answering."
     return InstanceError(f"{who} {how}")

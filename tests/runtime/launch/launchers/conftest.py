@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -49,7 +50,5 @@ def ray_cluster() -> Iterator[RayCluster]:
                     patch.setenv(name, value)
                 yield cluster
         finally:
-            import ray
-
-            ray.shutdown()
+            importlib.import_module("ray").shutdown()
             cluster.stop()

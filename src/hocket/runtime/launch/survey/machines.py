@@ -105,7 +105,11 @@ def _surveyed(node: str, member: Member, deadline: float) -> Surveyed:
         return Surveyed(node, {}, (f"it did not describe itself in time: {error}.",))
     if not line:
         fate = fate_of(member, GRACE_SECONDS)
-        return Surveyed(node, {}, (last_words(*fate) if fate else "the connection to it ended.",))
+        return Surveyed(
+            node,
+            {},
+            (last_words(*fate[:2]) if fate else "the connection to it ended.",),
+        )
     try:
         machine = json.loads(line)
         return Surveyed(node, machine, tuple(differences(versions(), machine["versions"])))
