@@ -59,8 +59,9 @@ class Devices:
     json: bool = False
     """Print JSON, for programs."""
     cluster: str | None = None
-    """The cluster whose nodes to list: `hosts:FILE` for machines that are reached by ssh, or
-    `loopback:N` for N nodes on this machine. By default this machine is listed."""
+    """The cluster whose nodes to list: `hosts:FILE` for machines that are reached by ssh, `ray`
+    for a Ray cluster, or `loopback:N` for N nodes on this machine. By default this machine is
+    listed."""
     check: bool = False
     """With --cluster: try what usually goes wrong before the first run. That is the way between any
     two nodes, versions, clocks and free memory. The rates are kept for `hocket plan`."""

@@ -34,8 +34,8 @@ class Planned(Where):
     """Flags for the strategy and launcher to plan with, and for a search for the best slices."""
 
     cluster: str | None = None
-    """The machines to plan for: `hosts:FILE`, or `loopback:2` to try it out on this machine. By
-    default, the plan is for this machine alone."""
+    """The machines to plan for: `hosts:FILE`, `ray` for a Ray cluster, or `loopback:2` to try it
+    out on this machine. By default, the plan is for this machine alone."""
     ship: tuple[str, ...] = ()
     """The code that would be sent to the machines of a cluster: folders, packages or files. By
     default, the folders of your own modules that the algorithm uses."""

@@ -24,8 +24,8 @@ class Settings:
     """How to run the instances of a strategy: as `threads` (the default), as `processes`, or by
     your own launcher, `file.py:NAME`."""
     cluster: str | None = None
-    """The machines to run on: `hosts:FILE`, or `loopback:2` to try it out on this machine. By
-    default, the run is on this machine alone."""
+    """The machines to run on: `hosts:FILE`, `ray` for a Ray cluster, or `loopback:2` to try it out
+    on this machine. By default, the run is on this machine alone."""
     ship: tuple[str, ...] = ()
     """The code to send to the machines of a cluster: folders, packages or files. By default, the
     folders of your own modules that the algorithm uses. Installed packages are never sent."""

@@ -226,10 +226,10 @@ def test_every_node_has_an_actor_by_default() -> None:
     [
         (
             "processes",
-            "`processes` is no cluster, .* one, such as `hosts:FILE`, `loopback:2`",
+            "`processes` is no cluster, .* one, such as `hosts:FILE`, `loopback:2`, `ray`",
         ),
         ("loopbak:2", "unknown cluster `loopbak:2`. Did you mean `loopback:2`?"),
-        ("2", "unknown cluster `2`. Known: hosts:FILE, loopback:2. Name your own"),
+        ("2", "unknown cluster `2`. Known: hosts:FILE, loopback:2, ray. Name your own"),
         ("", "unknown cluster ``"),
         ("nowhere.py:Mine", "there is no file `nowhere.py`"),
         ("hocket.errors:Mine", "unknown name `Mine` in `hocket.errors`"),

@@ -43,7 +43,7 @@ SURVEY_SECONDS = 60.0
 HERE = "threads"
 """The name of the default launcher, for a plan that names none."""
 
-CLUSTERS = ("hosts:FILE", "loopback:2")
+CLUSTERS = ("hosts:FILE", "loopback:2", "ray")
 """How the clusters that come with hocket are named, to be told when a name is unknown."""
 
 LAUNCHERS = Registry(
