@@ -108,7 +108,7 @@ def iteration_seconds(**where: Any) -> float:
     """Return the seconds of an iteration, over some seconds after the first reports."""
     import hocket
 
-    large = ppo(256, length=64, hidden=(128, 128), minibatches=4, epochs=4)
+    large = ppo(256, length=64, hidden=(64, 64), minibatches=4, epochs=2)
     reports = hocket.iterate(large, distribute=TWO, iterations=10**6, **where)
     for _ in range(3):
         first = next(reports)

@@ -103,8 +103,8 @@ def own_network() -> Iterator[None]:
     libc, ip = ctypes.CDLL(None, use_errno=True), shutil.which("ip")
     before = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
-        moved = bool(ip) and libc.unshare(_NEW_NETWORK) == 0
-        if moved:
+        moved = ip is not None and libc.unshare(_NEW_NETWORK) == 0
+        if ip and moved:
             subprocess.run([ip, "link", "set", "lo", "up"], check=True)
         yield
         if moved:

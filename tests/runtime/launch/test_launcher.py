@@ -61,7 +61,7 @@ NO_LAUNCHER = {
     f"{__file__}:Half": "is no launcher: it has no `reserve`, `start`, `release`. `hocket.runtime.",
     f"{__file__}:Picky": "cannot be made: missing a required argument: 'partition'.",
     f"{__file__}:Half:last=3": "has options, and a launcher takes none: leave them out.",
-    "mine.py": "processes, threads. Name your own as `module:NAME` or `file.py:NAME`.",
+    "mine.py": "processes, ray, threads. Name your own as `module:NAME` or `file.py:NAME`.",
 }
 
 

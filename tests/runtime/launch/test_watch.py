@@ -11,7 +11,7 @@ import pytest
 
 from hocket import Channel, Plan, trace
 from hocket.core.plan.data import Launch
-from hocket.runtime.launch import Fate, watch
+from hocket.runtime.launch import Fate, NodeLost, watch
 from hocket.runtime.launch.control import Answer, Failure
 from hocket.runtime.launch.memory import PlanMemory
 from hocket.runtime.launch.watch import Deadlock, DeadlockWatch, InstanceError, Watch, fate_of, lost
@@ -79,7 +79,7 @@ def test_a_connection_that_closes_is_a_death_or_a_silence() -> None:
 
 def test_an_instance_that_fails_because_a_node_is_lost() -> None:
     """The loss is told, which has broken its connection, and not its traceback."""
-    lost_one = StandIn(fate=Fate("its node `n1` is lost, because it is off", node="n1"))
+    lost_one = StandIn(fate=NodeLost("its node `n1` is lost, because it is off"))
     watch = watching(learner=lost_one)
     watch.answers.put(Answer("actor/0", "failed", Failure("ConnectionError")))
     with pytest.raises(InstanceError, match=r"`learner/0` failed: its node `n1` is lost"):

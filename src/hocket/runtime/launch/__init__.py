@@ -81,8 +81,10 @@ class Fate(NamedTuple):
 
     how: str
     stderr: str = ""
-    node: str = ""
-    """The node that the member was on, if it has ended because the node is lost."""
+
+
+class NodeLost(Fate):
+    """The end of a member whose node is lost."""
 
 
 class Member(Protocol):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hocket.errors import PlanError
-from hocket.runtime.launch import ClusterLauncher, Fate, Launcher, Member
+from hocket.runtime.launch import ClusterLauncher, Fate, Launcher, Member, NodeLost
 from hocket.runtime.launch.watch import InstanceError, fate_of
 from hocket.system.children import print_line
 from hocket.system.messages import MessageSocket
@@ -196,7 +196,7 @@ class Node:
         self._answers.put(None)
         for instance in list(self._instances.values()):
             how = f"its node `{self.name}` is lost, because {why}"
-            instance.lose(Fate(how, stderr, node=self.name))
+            instance.lose(NodeLost(how, stderr))
 
 
 class RemoteInstance:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.plan.data import Plan
-from hocket.runtime.launch import Fate, Member
+from hocket.runtime.launch import Fate, Member, NodeLost
 from hocket.runtime.launch.control import Answer, Answers, Failure
 from hocket.runtime.launch.memory import PlanMemory
 from hocket.runtime.launch.seats import others_on_gpu
@@ -93,7 +93,7 @@ class Watch:
             raise lost(f"the instance `{instance.name}`", instance.member)
         # The loss of a node breaks the connections of instances elsewhere, which then fail too.
         for instance in self._running:
-            if (fate := instance.member.poll()) and fate.node:
+            if isinstance(instance.member.poll(), NodeLost):
                 raise lost(f"the instance `{instance.name}`", instance.member)
         failure: Failure = answer.content
         hint = others_on_gpu(self._plan, answer.instance) if "CUDA" in failure.text else ""
@@ -148,5 +148,5 @@ def fate_of(member: Member, seconds: float) -> Fate | None:
 def lost(who: str, member: Member) -> InstanceError:
     """Return the error of an instance, or a steward, that ended without saying why."""
     fate = fate_of(member, GRACE_SECONDS)
-    how = f"failed: {last_words(*fate[:2])}" if fate else "stopped answering."
+    how = f"failed: {last_words(*fate)}" if fate else "stopped answering."
     return InstanceError(f"{who} {how}")

@@ -33,7 +33,7 @@ class Keeper:
 
         It sees the GPUs that the engine has assigned; all GPUs if none were to be `assigned`.
         """
-        env = clean(os.environ, assigned=assigned) | settings
+        env = {**clean(os.environ, assigned=assigned), **settings}
         # This thread waits for the program, so it may be the one to which the program is tethered.
         argv = (sys.executable, *arguments)
         tether = (sys.executable, "-I", "-S", tethered.__file__, str(os.getpid()))

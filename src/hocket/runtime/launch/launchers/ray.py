@@ -60,7 +60,7 @@ class Room(NamedTuple):
     """The room that is reserved on a node: a bundle of a placement group."""
 
     group: Any
-    index: int
+    bundle: int
     gpus: int
 
 
@@ -117,7 +117,7 @@ class Ray:
         options: dict[str, Any] = {"label_selector": {NODE_ID: node.id}}
         if room:
             in_group = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-            where = in_group(room.group, room.index)
+            where = in_group(room.group, room.bundle)
             options = {"scheduling_strategy": where, "num_gpus": room.gpus}
         # The bundle reserves the CPUs. The keeper itself needs none, so it can always be placed.
         keeper = ray.remote(Keeper).options(
@@ -173,7 +173,7 @@ class Ray:
         cores = min(machine["cores"], self._wanted.cpus or node.cpus)
         return replace(surveyed, machine={**machine, "devices": devices, "cores": cores})
 
-    def _bundle(self, seat: Seat, node: RayNode) -> dict[str, float]:
+    def _bundle(self, seat: Seat, node: RayNode) -> Mapping[str, float]:
         """Return what to reserve on a node: its CPUs, and all GPUs up to the last that is used."""
         gpus = max((x.index + 1 for x in seat.devices if not x.is_host), default=0)
         return {"CPU": self._wanted.cpus or node.cpus} | ({"GPU": gpus} if gpus else {})

@@ -108,7 +108,7 @@ def _surveyed(node: str, member: Member, deadline: float) -> Surveyed:
         return Surveyed(
             node,
             {},
-            (last_words(*fate[:2]) if fate else "the connection to it ended.",),
+            (last_words(*fate) if fate else "the connection to it ended.",),
         )
     try:
         machine = json.loads(line)

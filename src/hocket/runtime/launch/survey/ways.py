@@ -130,7 +130,7 @@ def _connected(node: str, member: Member, network: Network, deadline: float) -> 
     address = member.hello(max(0.0, deadline - time.monotonic()))
     if not address:
         fate = fate_of(member, GRACE_SECONDS)
-        raise ConnectionError(last_words(*fate[:2]) if fate else "the connection to it ended.")
+        raise ConnectionError(last_words(*fate) if fate else "the connection to it ended.")
     try:
         name = ConnectionId(PURPOSE, node)
         control = listener().connect(address, name, CONNECT_SECONDS).signed()
