@@ -111,7 +111,7 @@ def wanted_of(argument: str) -> Wanted:
         if name not in names:
             raise ValueError(unknown("option", name, names, f"in `ray:{argument}`"))
         counts[name] = int(count)
-    return Wanted(**counts)
+    return Wanted("", *map(counts.get, names))
 
 
 def connect(address: str) -> None:

@@ -123,7 +123,7 @@ class Ray:
         keeper = ray.remote(Keeper).options(
             num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=THREADS, **options
         )
-        settings = {MOST_CORES: str(self._wanted.cpus)} if self._wanted.cpus else {}
+        settings = {MOST_CORES: str(self._wanted.cpus or node.cpus)}
         begin = tuple(command.argv[1:]), command.stdin, settings
         return RayMember(keeper.remote(), *begin, assigned=room is not None)
 
