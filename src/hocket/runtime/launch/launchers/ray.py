@@ -138,17 +138,13 @@ class Ray:
 
     def _chosen(self, wait: float) -> list[RayNode]:
         """Return the nodes that the name of the cluster asks for, after waiting for them."""
-        wanted, count = self._wanted, self._wanted.nodes or 1
-        deadline = time.monotonic() + DELAY_SECONDS
+        wanted, deadline = self._wanted, time.monotonic() + DELAY_SECONDS
         while True:
             nodes = self._nodes()
-            having = [node for node in nodes.values() if _has(node, wanted.bundle)]
-            # If any nodes will do, take those that nobody else uses.
-            free = [x for x in having if not x.lacks({"CPU": x.cpus, **wanted.bundle})]
-            fitting = free if wanted.nodes else having
-            if len(fitting) >= count:
+            having, fitting = self._fitting(nodes)
+            if len(fitting) >= (wanted.nodes or 1):
                 return fitting[: wanted.nodes]
-            if len(having) < count or time.monotonic() > deadline:
+            if len(having) < (wanted.nodes or 1) or time.monotonic() > deadline:
                 break
             time.sleep(0.1)
         if wanted.nodes and wait and (ids := _awaited(wanted.bundle, wanted.nodes, wait)):
@@ -158,6 +154,16 @@ class Ray:
             f"`{self.launch.name}` needs {wanted}, and Ray has too few{waited}: "
             f"{nodes_text(nodes)}."
         )
+
+    def _fitting(self, nodes: Mapping[str, RayNode]) -> tuple[list[RayNode], list[RayNode]]:
+        """Return the nodes that have what is wanted, and those of them that will do now.
+
+        If the cluster names a number of nodes, only those that nobody else uses will do.
+        """
+        wanted = self._wanted
+        having = [node for node in nodes.values() if _has(node, wanted.bundle)]
+        free = [x for x in having if not x.lacks({"CPU": x.cpus, **wanted.bundle})]
+        return having, free if wanted.nodes else having
 
     def _limited(self, surveyed: Surveyed, node: RayNode) -> Surveyed:
         """Return what a node has for a run: its CPUs and GPUs as Ray counts them."""
