@@ -161,7 +161,7 @@ def test_ctrl_c_finishes_the_block() -> None:
 def test_a_state_of_another_run() -> None:
     state = hocket.run(Toy(), iterations=1).state
     with pytest.raises(
-        ValueError, match=r"not one of Toy with 4 environments: `x` is float32\[8, 4\]"
+        ValueError, match=r"does not fit Toy with 4 environments: `x` is float32\[8, 4\]"
     ):
         hocket.run(Toy(), iterations=1, num_envs=4, start_from=state)
     with pytest.raises(ValueError, match="it has another structure"):

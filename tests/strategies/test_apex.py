@@ -274,7 +274,7 @@ REFUSED: dict[str, Any] = {
     ),
     "another function": (
         misused(Told.Masked),
-        r"only by fragments that call its functions.*`jit` at .*does not call them",
+        r"only fragments that do nothing but call its functions.*`jit` at .*does not call them",
     ),
     "more than a call": (
         misused(Told.More),

@@ -86,6 +86,17 @@ def test_an_instance_that_fails_because_a_node_is_lost() -> None:
         watch.gather(["actor/0"])
 
 
+@pytest.mark.parametrize("sign", watch.BROKEN)
+def test_an_instance_that_fails_because_another_has_died(sign: str) -> None:
+    """The death is told, though it is noticed later than the connection that it broke."""
+    late, alive = StandIn(), iter([None])
+    late.poll = lambda: next(alive, Fate("process 7 was killed by SIGKILL"))
+    watching_both = watching(actor=late)
+    watching_both.answers.put(Answer("learner/0", "failed", Failure(f"Traceback ...\n{sign}")))
+    with pytest.raises(InstanceError, match="`actor/0` failed: process 7 was killed by SIGKILL"):
+        watching_both.gather(["learner/0"])
+
+
 def test_a_death_is_noticed_if_the_connection_stays_open() -> None:
     """A process that it has forked may hold it."""
     watch = watching(actor=StandIn(fate=Fate("process 7 was killed by SIGKILL")))

@@ -28,6 +28,9 @@ LOOK_SECONDS = 0.2
 GRACE_SECONDS = 1.0
 """Seconds that an instance has to end by itself, and the same again after it is killed. Plans that
 use an accelerator add `FINISH_SECONDS` to the first."""
+BROKEN = ("hocket.system.events.Closed", "another replica has ended")
+"""Signs, in the traceback of an instance, that it failed because another one has ended. A broken
+connection is noticed sooner than the end of the process that broke it."""
 PATIENCE = 5.0
 """Seconds after which instances that all wait, and get no message, count as stuck."""
 MAX_STEP = 1.0
@@ -96,10 +99,23 @@ class Watch:
             if isinstance(instance.member.poll(), NodeLost):
                 raise lost(f"the instance `{instance.name}`", instance.member)
         failure: Failure = answer.content
+        if any(sign in failure.text for sign in BROKEN) and (cause := self._death()):
+            raise cause
         hint = others_on_gpu(self._plan, answer.instance) if "CUDA" in failure.text else ""
         raise InstanceError(
             f"the instance `{answer.instance}` failed:\n{failure.text}{hint}"
         ) from failure.error
+
+    def _death(self) -> InstanceError | None:
+        """Return the error of an instance that has ended, after waiting a little for one."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while True:
+            for instance in self._running:
+                if instance.member.poll() is not None:
+                    return lost(f"the instance `{instance.name}`", instance.member)
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.01)
 
     def _check_members(self) -> None:
         """Raise if a process has ended without closing its connection.
