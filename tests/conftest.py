@@ -28,6 +28,9 @@ FIRST = {
     "test_service_native.py",
 }  # fmt: skip
 
+# Fixtures that start servers of others. Tests with them are slow, and run on demand.
+ON_DEMAND = {"ssh", "ray_cluster"}
+
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hocket" / "tests"
 
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *XLA_FLAGS]).strip()
@@ -62,10 +65,13 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start slow files first, and keep the tests of any other file on one worker, which compiles
-    their programs once. (Needs `--dist loadgroup --no-loadscope-reorder`.)
+    their programs once. (Needs `--dist loadgroup --no-loadscope-reorder`.) Tests that need the
+    servers of others are slow.
     """
     grouped = {item for item in items if item.get_closest_marker("xdist_group")}
     for item in items:
+        if isinstance(item, pytest.Function) and ON_DEMAND.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
         if item not in grouped and item.path.name not in FIRST:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     items.sort(key=lambda item: 0 if item.path.name in FIRST else 1 if item in grouped else 2)

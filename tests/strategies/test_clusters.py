@@ -152,7 +152,7 @@ REFUSED = {
     "one program": (
         "anakin", gpus(*[8] * 64),
         "replica 0 of `anakin` has devices of n0 to n63, and on a cluster each replica is a "
-        "process of one node: use a strategy with replicas, such as `actor_learner`",
+        "process of one node: use a strategy with a replica for each, such as `actor_learner`",
     ),
 }  # fmt: skip
 

@@ -61,10 +61,23 @@ def connect_to_steward(node: str, address: str, seconds: float) -> MessageSocket
     Refuse a node whose versions differ from those of this machine.
     """
     connection = listener().connect(address, ConnectionId(PURPOSE, node), seconds).signed()
+    try:
+        if wrong := differences(versions(), _versions_of(connection, seconds)):
+            raise PlanError("\n".join(f"the node `{node}`: {problem}" for problem in wrong))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _versions_of(connection: MessageSocket, seconds: float) -> dict[str, str]:
+    """Return the versions that a steward tells first."""
     late, deadline = threading.Timer(seconds, connection.close), time.monotonic() + seconds
     late.start()
     try:
-        wrong = differences(versions(), loads(connection.read_bytes()))
+        if isinstance(told := loads(connection.read_bytes()), dict):
+            return told
+        raise TypeError(f"found a {type(told).__name__}")
     except EOFError:
         is_late = time.monotonic() >= deadline
         why = f"has told no versions within {seconds:g} s" if is_late else "has hung up"
@@ -73,10 +86,6 @@ def connect_to_steward(node: str, address: str, seconds: float) -> MessageSocket
         raise ConnectionError(f"its steward told something else than versions: {error}") from error
     finally:
         late.cancel()
-    if wrong:
-        connection.close()
-        raise PlanError("\n".join(f"the node `{node}`: {problem}" for problem in wrong))
-    return connection
 
 
 class Node:
