@@ -123,8 +123,9 @@ def connect(address: str) -> None:
         mine = ray.get_runtime_context().gcs_address
         if address not in ("", "auto") and mine not in (address, _numeric(address)):
             raise ValueError(
-                f"this process is connected to the Ray cluster at {mine}, and can be to one only: "
-                f"name that one (`ray`), or use another process for {address}."
+                f"this process is connected to the Ray cluster at {mine}, and a process can be "
+                f"connected to one only: use that one, with cluster=`ray`, or start another "
+                f"process for {address}."
             )
     elif address in ("", "auto"):
         _connect(ray, "auto")

@@ -114,7 +114,7 @@ class Ledger:
         if n["stop"]:
             self._write("stopped", 1, maker)
             return False
-        # The version is written first, because the sample counts as soon as `begun` does.
+        # The version is written first: readers look at it as soon as `begun` has grown.
         n["made_with"][maker, n["begun"][maker] % self.window] = n["version"]
         self._write("begun", n["begun"][maker] + 1, maker)
         return True

@@ -33,7 +33,7 @@ class MetricRows:
 
     def __init__(self, stays: Callable[[Any], bool] = is_on_accelerator) -> None:
         self._stays = stays
-        self._there: list[list[Any]] = []  # a list of metrics `[KEPT, ...]` for every KEPT rows
+        self._there: list[list[Any]] = []  # a list of arrays, one a metric, for KEPT rows together
         self._here: list[list[Any]] = []  # by row and metric; None if it is in `_there`
 
     def add(self, row: Sequence[Any]) -> None:

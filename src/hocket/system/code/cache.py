@@ -62,7 +62,7 @@ class CodeCache:
     def _unpack(self, digest: str, data: bytearray) -> None:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".", dir=self._root))
-        lock = _locked(folder)  # which stays with the folder when that gets its name
+        lock = _locked(folder)  # it stays with the folder when that is renamed
         try:
             unpack(data, folder)
             folder.rename(self._root / digest)

@@ -65,7 +65,7 @@ class Ipc(SharedMemoryWay):
 
 
 class WithinGpu(GpuGroup):
-    """One of `replicas` processes that average on the GPU to which CUDA gives number `ordinal`."""
+    """One of `replicas` processes whose arrays are averaged on one GPU, CUDA's `ordinal`."""
 
     target, counter = "hocket_reduce_ipc", "hocket_reduce_ipc_counts"
 

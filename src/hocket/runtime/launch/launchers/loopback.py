@@ -83,7 +83,7 @@ class Loopback:
 
 
 def _python_path(path: str) -> list[str]:
-    """Return the folders of a PYTHONPATH that another machine would have: those of packages."""
+    """Return those folders of a PYTHONPATH that have installed packages."""
     installed = [folder for folder in path.split(os.pathsep) if is_installed(Path(folder))]
     return installed if is_installed(HOCKET.parent) else [*installed, str(HOCKET.parent)]
 

@@ -249,7 +249,7 @@ def _has(node: RayNode, bundle: Mapping[str, float]) -> bool:
 
 
 def _group(bundles: Sequence[Mapping[str, float]], ids: Sequence[str] = ()) -> Any:
-    """Have Ray reserve bundles, each on a node of its own, which `ids` may name."""
+    """Have Ray reserve bundles, each on another node. `ids`, if given, are those nodes."""
     where = {"bundle_label_selector": [{NODE_ID: key} for key in ids]} if ids else {}
     return _groups().placement_group(list(map(dict, bundles)), strategy="STRICT_SPREAD", **where)
 
