@@ -39,7 +39,7 @@ class Host:
     python: str = sys.executable
     """The Python to start there."""
     before: str = ""
-    """What bash is to do there first, such as to load modules or an environment of conda."""
+    """Commands for bash to run there first, such as to load modules or a conda environment."""
     cores: int | None = None
     """The most cores to use there; None for all."""
     devices: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ _SETTINGS = b"\x04"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the name of a cluster asks for."""
+    """The nodes that the name of a cluster asks for."""
 
     address: str = ""
     """The address of Ray's GCS; "" for the cluster that this process is in."""
@@ -74,7 +74,7 @@ class RayNode(NamedTuple):
     total: Mapping[str, float]
     """The CPUs, GPUs and so on that Ray counts on the node."""
     free: Mapping[str, float]
-    """Those of them that nobody has reserved."""
+    """The part of them that nobody has reserved."""
 
     @property
     def cpus(self) -> int:

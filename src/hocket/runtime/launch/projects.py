@@ -36,7 +36,7 @@ class Named(NamedTuple):
 
 
 class Code(NamedTuple):
-    """What the nodes of a plan need to import its algorithm, its transports and its averages."""
+    """The code that the nodes of a plan need, for its algorithm, transports and averages."""
 
     algorithm: bytes
     """The algorithm, as `shipping.pack` packed it."""

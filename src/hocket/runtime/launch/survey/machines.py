@@ -28,8 +28,8 @@ class Surveyed:
 
     node: str
     machine: Mapping[str, Any]
-    """What `hocket.cluster.survey.survey` says there, with `versions` and `free`; empty if the node
-    did not answer."""
+    """The result of `hocket.cluster.survey.survey` there, with `versions` and `free`; empty without
+    an answer of the node."""
     problems: tuple[str, ...] = ()
     """What is wrong with the node, and what to do, a line each."""
 
