@@ -8,6 +8,9 @@ import sys
 import time
 from typing import Any, cast
 
+from hocket.system.network import Network, set_network
+from hocket.system.network.listener import Expected, listener
+
 
 def leave_signals() -> None:
     """Let this process ignore Ctrl-C and SIGTERM. The parent handles them, and ends this process.
@@ -24,6 +27,20 @@ def say_hello(line: str) -> None:
     """Print this process's first line of output, which the parent reads by `Child.first_line`."""
     print(line, flush=True)  # noqa: T201 (the parent reads it)
     cast(Any, sys.stdout).reconfigure(line_buffering=True)  # a sudden end loses no whole line
+
+
+def expect_run(network: Network, purpose: str, name: str) -> Expected:
+    """Listen for the run, and print the address as this process's first line.
+
+    If that is impossible, end this process with a sentence that says why.
+    """
+    set_network(network)
+    try:
+        expected = listener().expect(purpose, name)
+    except OSError as error:
+        sys.exit(f"{error}. Correct the address at which the node listens, or its ports.")
+    say_hello(expected.address)
+    return expected
 
 
 def wait_for_end_of(parent: int) -> None:

@@ -29,13 +29,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hocket.system.as_child import leave_signals, say_hello
+from hocket.system.as_child import expect_run, leave_signals
 from hocket.system.children import Child
 from hocket.system.code.cache import CodeCache, cache_folder
 from hocket.system.cores import keep_to_cores, usable_cores
 from hocket.system.messages import MessageSocket
-from hocket.system.network import Network, local, set_network
-from hocket.system.network.listener import listener
+from hocket.system.network import Network, local
 from hocket.system.nodes.versions import versions
 from hocket.system.shared_memory import MemoryFile
 
@@ -278,12 +277,7 @@ def main() -> None:
     leave_signals()
     keep_to_cores()
     setup: Setup = pickle.loads(sys.stdin.buffer.read())
-    set_network(setup.network)
-    try:
-        expected = listener().expect(PURPOSE, setup.node)
-    except OSError as error:
-        sys.exit(f"{error}. Correct the address at which the node listens, or its ports.")
-    say_hello(expected.address)
+    expected = expect_run(setup.network, PURPOSE, setup.node)
     run = expected.accept(ACCEPT_SECONDS).signed()
     run.write(versions())
     Steward(setup, run).serve()

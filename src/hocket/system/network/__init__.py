@@ -43,7 +43,7 @@ class Secret(bytes):
 
 @dataclass(frozen=True)
 class Network:
-    """What a process needs to meet the other processes of its run.
+    """The address, ports and secret with which a process meets the others of its run.
 
         set_network(Network("eth0", ports=(7000, 7099), secret=secret))
 

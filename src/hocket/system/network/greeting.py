@@ -66,7 +66,7 @@ class ConnectionId(NamedTuple):
 
 
 class Greeted(NamedTuple):
-    """What a side knows after a successful greeting."""
+    """The result of a successful greeting, on either side."""
 
     key: bytes
     """A key that only the two sides of this connection can compute."""
@@ -78,7 +78,7 @@ class Greeted(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a connector has proved: it knows the secret, and means this connection."""
+    """The claim of a connector that has proved it: to know the secret, and mean this connection."""
 
     digest: bytes
     epoch: int

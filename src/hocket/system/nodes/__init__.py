@@ -1,4 +1,4 @@
-"""What a program on a node of a cluster tells about its machine, without JAX.
+"""Programs and functions by which a node of a cluster describes its machine, without JAX.
 
 versions.py   the versions of all packages that decide numbers, and what differs between machines
 resources.py  the free memory and the free space on disk

@@ -16,7 +16,7 @@ from hocket.system.nodes import tethered
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_RAY = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT", "SPT_NOENV")
-"""What Ray sets for its own processes. Its OMP_NUM_THREADS is 1, however many cores there are."""
+"""Variables that Ray sets for its own processes: OMP_NUM_THREADS=1, however many the cores."""
 
 
 class Keeper:

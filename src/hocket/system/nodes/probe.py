@@ -19,8 +19,8 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from hocket.system.as_child import leave_signals, say_hello
-from hocket.system.network import Network, address_of, bind, read_address, set_network
+from hocket.system.as_child import expect_run, leave_signals
+from hocket.system.network import Network, address_of, bind, read_address
 from hocket.system.network.greeting import ConnectionId
 from hocket.system.network.listener import Expected, listener
 
@@ -56,7 +56,7 @@ class Way(NamedTuple):
     mtu: int = 0
     """The most bytes of a packet, as this machine knows it."""
     problem: str = ""
-    """What the system said if the connection failed, or large messages did not arrive."""
+    """The system's error if the connection failed, or large messages did not arrive; else ""."""
 
 
 class Probe:
@@ -172,12 +172,7 @@ def main() -> None:
     leave_signals()
     signal.alarm(LIFE_SECONDS)  # ends this process, whatever it is waiting for
     setup: Setup = pickle.loads(sys.stdin.buffer.read())
-    set_network(setup.network)
-    try:
-        expected = listener().expect(PURPOSE, setup.node)
-    except OSError as error:
-        sys.exit(f"{error}. Correct the address at which the node listens, or its ports.")
-    say_hello(expected.address)
+    expected = expect_run(setup.network, PURPOSE, setup.node)
     control, probe = expected.accept(LIFE_SECONDS).signed(), Probe()
     with contextlib.suppress(EOFError, OSError):
         while True:

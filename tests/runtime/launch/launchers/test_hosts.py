@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from importlib.util import find_spec
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -227,14 +227,17 @@ def test_python_is_refused(ssh: Sshd, tmp_path: Path) -> None:
 
 def test_another_version_is_refused(ssh: Sshd, tmp_path: Path) -> None:
     """The survey refuses it, and so does a run whose cluster was surveyed before it changed."""
-    if find_spec("_editable_skbc_hocket"):
-        pytest.skip("an editable installation is imported before other sources")
     file = tmp_path / "hosts.toml"
     shutil.copytree(sshd.ROOT / "src", tmp_path / "src")
     cluster = cluster_named(ssh.hosts(file, count=1))
     (tmp_path / "src/hocket/ops/losses.py").write_text("# changed\n")
     (tmp_path / "src/hocket/system/native/libhocket.so").unlink()
-    name = ssh.hosts(file, count=1, sources=tmp_path / "src")
+    # Without `site`, so that an editable installation is not imported before these sources.
+    python = tmp_path / "python"
+    path = f"$PYTHONPATH:{sysconfig.get_path('purelib')}"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    name = ssh.hosts(file, count=1, sources=tmp_path / "src", python=str(python))
     said = refusal(name)
     assert "it has hocket with the digest" in said and "install the same files" in said
     assert "the node `n0`: its hocket has no libhocket.so" in said

@@ -31,11 +31,11 @@ class Surveyed:
     """The result of `hocket.cluster.survey.survey` there, with `versions` and `free`; empty without
     an answer of the node."""
     problems: tuple[str, ...] = ()
-    """What is wrong with the node, and what to do, a line each."""
+    """The problems of the node, and what to do about each."""
 
     @property
     def shortages(self) -> list[str]:
-        """What there is too little of for most runs, though a small one may do with it."""
+        """The resources that are too scarce for most runs, though a small run may do with them."""
         return shortages(self.machine.get("free", {}))
 
 

@@ -37,7 +37,7 @@ CLOCK_SECONDS = 1.0
 
 @dataclass
 class Measured:
-    """What was measured between the nodes of a cluster, and what is wrong."""
+    """The measurements between the nodes of a cluster, and the problems that they showed."""
 
     rates: list[Rate] = field(default_factory=list)
     round_trips: dict[str, float] = field(default_factory=dict)
